@@ -27,10 +27,24 @@ op! {
     }
 }
 
-/// Whether the element at a position of a row stays.
-fn stays(key: u64, position: u64, rate: f32) -> bool {
-    let bits = hash(key, position) >> 40;
-    bits as f64 / f64::from(1u32 << 24) >= f64::from(rate)
+/// The digits of a hash that are compared with the rate.
+const DIGITS: u32 = 24;
+
+impl DropoutTrain {
+    /// Drops elements of a row in place.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
+    pub(crate) fn row<F: Float>(&self, y: &mut [F], step: i64, row: i64) {
+        let (key, factor) = (row_key(self.seed, step, row), 1.0 / (1.0 - f64::from(self.rate)));
+        // Exact in `f64`; a whole number is below it exactly if it is below the next one up.
+        #[expect(clippy::cast_possible_truncation, reason = "a rate is at least 0 and below 1")]
+        let least =
+            ((f64::from(self.rate) * f64::from(1u32 << DIGITS)).ceil() as i64).cast_unsigned();
+        for (position, y) in (0u64..).zip(y) {
+            let stays = hash(key, position) >> (u64::BITS - DIGITS) >= least;
+            *y = F::of_f64(if stays { y.real().to_f64() * factor } else { 0.0 });
+        }
+    }
 }
 
 impl OpDef for DropoutTrain {
@@ -58,17 +72,10 @@ impl OpDef for DropoutTrain {
         let mut y = x.clone();
         let step = *invariant(step.as_slice::<i64>().first(), "that the step is a number");
         let width: usize = x.dims().iter().skip(1).product();
-        let factor = 1.0 / (1.0 - f64::from(self.rate));
         if width > 0 {
             for_float!(x.dtype(), F => {
                 let of_rows = y.as_mut_slice::<F>().chunks_exact_mut(width);
-                for (y, row) in of_rows.zip(rows.as_slice::<i64>()) {
-                    let key = row_key(self.seed, step, *row);
-                    for (position, y) in (0u64..).zip(y) {
-                        let kept = stays(key, position, self.rate);
-                        *y = F::of_f64(if kept { y.real().to_f64() * factor } else { 0.0 });
-                    }
-                }
+                of_rows.zip(rows.as_slice::<i64>()).for_each(|(y, row)| self.row(y, step, *row));
             });
         }
         Ok(vec![y])

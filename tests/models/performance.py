@@ -200,6 +200,40 @@ geometric mean of the ratios is {mean:.2f}.
 {table(["what", "of multiplications", "of memory", "time", "ratio"], rows)}"""
 
 
+def overhead(fanwise, folder):
+    """What a run costs beside its kernels, and how long a process takes to its first result."""
+    from onnx import TensorProto, helper, save
+
+    def chain(count):
+        x = helper.make_tensor_value_info("v0", TensorProto.FLOAT, ["N", 4])
+        y = helper.make_tensor_value_info(f"v{count}", TensorProto.FLOAT, None)
+        nodes = [helper.make_node("Softmax", [f"v{i}"], [f"v{i + 1}"], axis=1) for i in range(count)]
+        graph = helper.make_graph(nodes, "chain", [x], [y])
+        file = folder / f"chain{count}.onnx"
+        save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), file)
+        return file
+
+    measured, _, _ = beside_onnxruntime(fanwise, [chain(1), chain(101)], [1])
+    (own, other), (own_many, other_many) = [[one["seconds"] for one in case] for case in measured]
+    cells = [("fanwise", own, own_many), ("ONNX Runtime", other, other_many)]
+    rows = [[name, short(one), short((many - one) / 100)] for name, one, many in cells]
+    say(rows)
+    command = [fanwise, "run", folder / "resnet50.onnx", "--gpus", "1", "--batch", "1", "--threads", "2"]
+
+    def first():
+        start = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    return f"""### What a run costs
+
+A graph of one softmax of a row of four elements, and one of 101, each of the one before, on 2 threads:
+
+{table(["program", "a run of one", "each further launch, with its kernel"], rows)}
+A process that reads `resnet50` from its ONNX file, which the system has in memory, and computes one row: {short(statistics.median(first() for _ in range(5)))}.
+"""
+
+
 def devices(fanwise):
     rows = []
     for name, batch in [("mlp", 256), ("transformer", 32), ("transformer", 256), ("mini_googlenet", 32), ("mobilenet_v2", 8)]:
@@ -308,7 +342,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         parts = [passes(pathlib.Path(criterion), pathlib.Path(memory).read_text()), kernels(fanwise, folder)]
-        parts += [inference(fanwise, folder), single_operators(fanwise, folder), devices(fanwise)]
+        parts += [inference(fanwise, folder), single_operators(fanwise, folder), overhead(fanwise, folder), devices(fanwise)]
         parts += [training(fanwise), errors(fanwise)]
     head = f"{datetime.date.today()}, {machine()}, commit `{commit}`.\n"
     # Another program that reads the page sees the old one or the new one.

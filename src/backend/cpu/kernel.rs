@@ -31,8 +31,9 @@ macro_rules! kernels {
 kernels! {
     AllGather, BatchMoments, BatchNorm, BatchNormApply, BatchNormApplyGrad, BatchNormGrad,
     BatchNormSums, BatchNormTrain, Binary, Blocks, Concat, Conv, ConvTranspose, ConvWeightGrad,
-    Dft, Expand, Gather, Gemm, GroupNorm, LayerNorm, LpNorm, MatMul, Pad, Pool, PoolGrad, Recurrent,
-    RecurrentGrad, Reduce, Resize, Reverse, Slice, Softmax, SplitOp, Tile, Transpose, Unary,
+    Dft, DropoutTrain, Expand, Gather, Gemm, GroupNorm, LayerNorm, LpNorm, MatMul, Pad, Pool,
+    PoolGrad, Recurrent, RecurrentGrad, Reduce, Resize, Reverse, Slice, Softmax, SplitOp, Tile,
+    Transpose, Unary,
 }
 
 /// Operators that programs name by a class, and that are evaluated by reference.

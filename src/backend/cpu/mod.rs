@@ -15,6 +15,7 @@ pub(crate) mod conv_weights;
 mod cpu_op;
 mod depthwise;
 mod dft;
+mod dropout;
 pub(crate) mod elementwise;
 mod ending;
 mod ending_last;

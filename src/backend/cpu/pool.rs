@@ -24,10 +24,27 @@ use crate::types::{DType, KernelClass, Order, Shape, TensorType};
 pub(crate) struct PoolPlan {
     axes: Windows,
     greatest: bool,
-    /// The division of planes, if possible; otherwise each window is computed alone.
-    phases: Option<Phases>,
+    method: Method,
     /// For a mean, the number of elements of each window, at least 1.
     counts: Vec<f32>,
+}
+
+/// How the windows of a plane are computed.
+#[derive(Debug)]
+enum Method {
+    /// Row by row: each has as many columns, 2 or 3, and begins where the one before ends.
+    SideBySide(usize),
+    /// All at once, tap by tap.
+    Phases(Phases),
+    /// One by one.
+    Each,
+}
+
+/// The columns of each window of a row, 2 or 3, where each begins where the one before ends.
+pub(super) fn side_by_side(columns: &WindowAxis) -> Option<usize> {
+    let WindowAxis { kernel, stride, dilation, .. } = *columns;
+    let is_apart = kernel == stride && dilation == 1 && !columns.reaches_outside();
+    (is_apart && matches!(kernel, 2 | 3)).then_some(kernel)
 }
 
 /// Rows of fewer windows are computed window by window.
@@ -47,17 +64,32 @@ impl PoolPlan {
             return Ok(None);
         }
         // Rows of few windows leave most lanes of a vector idle.
-        let few = axes.last().is_none_or(|a| a.output < FEW);
-        let phases = if few { None } else { Phases::new(&axes) };
+        let columns = axes.last().filter(|a| a.output >= FEW);
+        let method = match columns.map(side_by_side) {
+            None => Method::Each,
+            Some(Some(size)) => Method::SideBySide(size),
+            Some(None) => Phases::new(&axes).map_or(Method::Each, Method::Phases),
+        };
         let (greatest, counts) = match told {
             Told::Greatest => (true, Vec::new()),
             Told::Mean { padding } => (false, counts(&axes, padding)),
         };
-        Ok(Some(Self { axes, greatest, phases, counts }))
+        Ok(Some(Self { axes, greatest, method, counts }))
     }
 
     fn size(&self, f: fn(&WindowAxis) -> usize) -> usize {
         self.axes.iter().map(f).product()
+    }
+
+    /// The windows of a plane: a function of what it gives for the elements before, and of each.
+    #[inline]
+    fn fold(&self, x: &[f32], y: &mut [f32], start: f32, f: impl Fn(f32, f32) -> f32) {
+        match &self.method {
+            Method::SideBySide(2) => by_rows::<2>(&self.axes, x, y, start, f),
+            Method::SideBySide(_) => by_rows::<3>(&self.axes, x, y, start, f),
+            Method::Phases(phases) => slide(phases, x, y, start, f),
+            Method::Each => each_window(&self.axes, x, y, start, f),
+        }
     }
 }
 
@@ -102,11 +134,12 @@ pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len() / plane * windows, y.len(), "planes of {plan:?}");
     let each = (WORTH / windows.saturating_mul(taps).max(1)).max(1);
     let planes = y.par_chunks_exact_mut(windows).zip(x.par_chunks_exact(plane));
-    planes.with_min_len(each).each(|(y, x)| match (&plan.phases, plan.greatest) {
-        (Some(phases), true) => slide(phases, x, y, f32::NEG_INFINITY, greater),
-        (Some(phases), false) => slide(phases, x, y, 0.0, |sum, x| sum + x),
-        (None, true) => each_window(&plan.axes, x, y, f32::NEG_INFINITY, greater),
-        (None, false) => each_window(&plan.axes, x, y, 0.0, |sum, x| sum + x),
+    planes.with_min_len(each).each(|(y, x)| {
+        if plan.greatest {
+            plan.fold(x, y, f32::NEG_INFINITY, greater);
+        } else {
+            plan.fold(x, y, 0.0, |sum, x| sum + x);
+        }
     });
     // Divided once after the sum, as the reference does.
     if !plan.greatest {
@@ -116,6 +149,30 @@ pub(crate) fn pool(plan: &PoolPlan, x: &[f32], y: &mut [f32]) {
             });
         });
     }
+}
+
+/// The windows of a plane, each of `K` columns and beginning where the one before ends.
+#[inline]
+fn by_rows<const K: usize>(
+    axes: &[WindowAxis],
+    x: &[f32],
+    y: &mut [f32],
+    start: f32,
+    f: impl Fn(f32, f32) -> f32,
+) {
+    let Some((columns, rows)) = axes.split_last() else { return };
+    let rows = rows.first().copied().unwrap_or(WindowAxis::UNIT); // An axis alone is one row.
+    vectorised!(for (i, y) in y.chunks_exact_mut(columns.output).enumerate() {
+        y.fill(start);
+        for tap in rows.taps(i) {
+            let x = &x[rows.position(i, tap) * columns.input..][..columns.output * K];
+            for (y, x) in y.iter_mut().zip(x.as_chunks::<K>().0) {
+                for x in x {
+                    *y = f(*y, *x);
+                }
+            }
+        }
+    });
 }
 
 /// All windows of a plane at once, tap by tap.
@@ -242,8 +299,13 @@ mod tests {
             let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
                 (0..n).map(|_| rng.random_range(from..=to)).collect()
             };
-            let (kernel, strides) = (list(1, 4, rank), list(1, 3, rank));
-            let (dilations, pads) = (list(1, 2, rank), list(0, 3, 2 * rank));
+            let (kernel, mut strides) = (list(1, 4, rank), list(1, 3, rank));
+            let (mut dilations, mut pads) = (list(1, 2, rank), list(0, 3, 2 * rank));
+            if matches!(case % 4, 1 | 2) {
+                // Each window of a row begins where the one before ends.
+                (strides[rank - 1], dilations[rank - 1]) = (kernel[rank - 1], 1);
+                (pads[rank - 1], pads[2 * rank - 1]) = (0, 0);
+            }
             let mut dims = vec![3, 2];
             for k in &kernel {
                 let size = 2 * k - 1 + rng.random_range(0..20);

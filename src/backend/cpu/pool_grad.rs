@@ -9,6 +9,8 @@ use rayon::prelude::*;
 
 use super::cpu_op::{CpuKernel, CpuOp, Sizes, of_f32};
 use super::elementwise::Epilogue;
+use super::pool::side_by_side;
+use super::scratch;
 use super::simd::vectorised;
 use crate::backend::host::{Each, Unsuited};
 use crate::lower::{Support, Types};
@@ -27,6 +29,8 @@ pub(crate) struct PoolGradPlan {
     rows: Vec<Span>,
     columns: Vec<Span>,
     alike: Alike,
+    /// The columns of each window of a row, where each begins where the one before ends.
+    side_by_side: Option<usize>,
     greatest: bool,
 }
 
@@ -98,8 +102,12 @@ impl PoolGradPlan {
         };
         let own = spans(columns);
         let alike = Alike::of(&own, columns.stride);
+        let most = rows.iter().map(|row| row.count).max();
+        let is_counted =
+            |k: &usize| most.is_none_or(|m| u32::try_from(m.saturating_mul(*k)).is_ok());
         Ok(Some(Self {
             alike,
+            side_by_side: side_by_side(columns).filter(is_counted),
             plane: windows.iter().map(|a| a.input).product(),
             width: columns.input,
             rows,
@@ -116,12 +124,67 @@ impl PoolGradPlan {
     /// Each number of `dy` to the greatest element of its window.
     fn to_greatest(&self, x: &[f32], dy: &[f32], dx: &mut [f32]) {
         let count = self.columns.len();
-        let (mut best, mut places) = (vec![0.0; count], vec![0; count]);
-        for (rows, dy) in self.rows.iter().zip(dy.chunks_exact(count.max(1))) {
+        let words = count * (size_of::<usize>() / size_of::<f32>());
+        scratch::own(words + count, |memory| {
+            let (places, best) = memory.split_at_mut(words);
+            let taps = &mut bytemuck::cast_slice_mut(places)[..count];
+            match self.side_by_side {
+                Some(2) => vectorised!(self.by_rows::<2>([x, dy], dx, best, taps)),
+                Some(_) => vectorised!(self.by_rows::<3>([x, dy], dx, best, taps)),
+                None => self.by_places([x, dy], dx, best, bytemuck::cast_slice_mut(places)),
+            }
+        });
+    }
+
+    /// The same for windows of `K` columns, of which each begins where the one before ends.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is compiled for the vectors of its caller")]
+    fn by_rows<const K: usize>(
+        &self,
+        [x, dy]: [&[f32]; 2],
+        dx: &mut [f32],
+        best: &mut [f32],
+        taps: &mut [u32],
+    ) {
+        let count = best.len();
+        for (rows, dy) in self.rows.iter().zip(dy.chunks_exact(count)) {
+            best.fill(f32::NEG_INFINITY);
+            taps.fill(0);
+            for (row, first) in rows.positions().zip((0..).step_by(K)) {
+                let x = x[row * self.width..][..count * K].as_chunks::<K>().0;
+                for ((best, tap), x) in best.iter_mut().zip(&mut *taps).zip(x) {
+                    for (x, own) in x.iter().zip(first..) {
+                        let is_greater = (*x > *best) | x.is_nan();
+                        *best = select_unpredictable(is_greater, *x, *best);
+                        *tap = select_unpredictable(is_greater, own, *tap);
+                    }
+                }
+            }
+            for (row, first) in rows.positions().zip((0..).step_by(K)) {
+                let dx = dx[row * self.width..][..count * K].as_chunks_mut::<K>().0;
+                for ((dx, tap), dy) in dx.iter_mut().zip(&*taps).zip(dy) {
+                    for (dx, own) in dx.iter_mut().zip(first..) {
+                        // No sum is a negative zero, so that 0 changes none.
+                        *dx += if *tap == own { *dy } else { 0.0 };
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same for any windows, of which `best` and `places` have one for each of a row.
+    fn by_places(
+        &self,
+        [x, dy]: [&[f32]; 2],
+        dx: &mut [f32],
+        best: &mut [f32],
+        places: &mut [usize],
+    ) {
+        let Range { start, end } = self.alike.windows;
+        for (rows, dy) in self.rows.iter().zip(dy.chunks_exact(best.len().max(1))) {
             if rows.count == 0 {
                 continue;
             }
-            let Range { start, end } = self.alike.windows;
             vectorised!(self.greatest(x, rows, &mut best[start..end], &mut places[start..end]));
             for (i, columns) in self.columns.iter().enumerate() {
                 if !(start..end).contains(&i) && columns.count > 0 {
@@ -129,7 +192,7 @@ impl PoolGradPlan {
                 }
             }
             // In the order of the windows, which may share an element.
-            for ((columns, place), dy) in self.columns.iter().zip(&places).zip(dy) {
+            for ((columns, place), dy) in self.columns.iter().zip(&*places).zip(dy) {
                 if columns.count > 0 {
                     dx[*place] += dy;
                 }
@@ -255,8 +318,13 @@ mod tests {
             let mut list = |from: i64, to: i64, n: usize| -> Vec<i64> {
                 (0..n).map(|_| rng.random_range(from..=to)).collect()
             };
-            let (kernel, strides) = (list(1, 4, rank), list(1, 3, rank));
-            let (dilations, pads) = (list(1, 2, rank), list(0, 3, 2 * rank));
+            let (kernel, mut strides) = (list(1, 4, rank), list(1, 3, rank));
+            let (mut dilations, mut pads) = (list(1, 2, rank), list(0, 3, 2 * rank));
+            if case % 4 == 0 {
+                // Each window of a row begins where the one before ends.
+                (strides[rank - 1], dilations[rank - 1]) = (kernel[rank - 1], 1);
+                (pads[rank - 1], pads[2 * rank - 1]) = (0, 0);
+            }
             let sizes: Vec<i64> =
                 kernel.iter().zip(list(0, 12, rank)).map(|(k, more)| 2 * k - 1 + more).collect();
             let ceil_mode = rng.random_bool(0.5);
