@@ -35,7 +35,7 @@ enum Method {
     /// Row by row: each has as many columns, 2 or 3, and begins where the one before ends.
     SideBySide(usize),
     /// All at once, tap by tap.
-    Phases(Phases),
+    Phases(Box<Phases>),
     /// One by one.
     Each,
 }
@@ -68,7 +68,9 @@ impl PoolPlan {
         let method = match columns.map(side_by_side) {
             None => Method::Each,
             Some(Some(size)) => Method::SideBySide(size),
-            Some(None) => Phases::new(&axes).map_or(Method::Each, Method::Phases),
+            Some(None) => {
+                Phases::new(&axes).map_or(Method::Each, |phases| Method::Phases(Box::new(phases)))
+            }
         };
         let (greatest, counts) = match told {
             Told::Greatest => (true, Vec::new()),
