@@ -69,6 +69,7 @@ impl PoolPlan {
             None => Method::Each,
             Some(Some(size)) => Method::SideBySide(size),
             Some(None) => {
+                // Some planes cannot be divided.
                 Phases::new(&axes).map_or(Method::Each, |phases| Method::Phases(Box::new(phases)))
             }
         };
