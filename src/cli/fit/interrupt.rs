@@ -42,6 +42,8 @@ const TRIES: u32 = 200;
 /// not fill goes with it.
 pub(super) struct Preparation {
     ended: Arc<AtomicBool>,
+    /// Whether a signal ends the process.
+    ending: Arc<AtomicBool>,
     /// Whether the training is asked to end.
     asked: Arc<AtomicBool>,
     /// The folders that were not there before, the innermost first.
@@ -55,12 +57,14 @@ impl Preparation {
     /// preparation if this run makes it.
     pub(super) fn new(checkpoint: Option<&Path>) -> anyhow::Result<Self> {
         let (ended, asked, own) = (Arc::default(), Arc::default(), Arc::default());
+        let ending = Arc::default();
         // None: a run without checkpoints makes no folder before it begins.
         let made = checkpoint.map_or_else(Vec::new, unmade);
         #[cfg(unix)]
         {
             let answers = Answers {
                 prepared: Arc::clone(&ended),
+                ending: Arc::clone(&ending),
                 asked: Arc::clone(&asked),
                 made: made.clone(),
                 checkpoint: checkpoint.map(Path::to_owned),
@@ -68,12 +72,16 @@ impl Preparation {
             };
             signals::listen(move || answers.answer()).context("no handler for Ctrl-C")?;
         }
-        Ok(Self { ended, asked, made, own })
+        Ok(Self { ended, ending, asked, made, own })
     }
 }
 
 impl Drop for Preparation {
     fn drop(&mut self) {
+        // What fails because the folder of checkpoints has gone is no error of the run.
+        while self.ending.load(Ordering::Acquire) {
+            std::thread::park();
+        }
         if !self.ended.load(Ordering::Relaxed) {
             remove_empty(&self.made);
         }
@@ -200,6 +208,8 @@ impl Interrupt {
 struct Answers {
     /// Whether training has begun.
     prepared: Arc<AtomicBool>,
+    /// Whether the process ends.
+    ending: Arc<AtomicBool>,
     /// Whether the training is asked to end.
     asked: Arc<AtomicBool>,
     /// The folders that were not there before, the innermost first.
@@ -215,6 +225,7 @@ impl Answers {
     /// Asks a training to end; ends a preparation, and a training that is asked already.
     fn answer(&self) {
         let text = if !self.prepared.load(Ordering::Relaxed) {
+            self.ending.store(true, Ordering::Release);
             self.leave_nothing();
             "interrupted before training began: nothing was trained, and no file written".to_owned()
         } else if self.asked.load(Ordering::Relaxed) {
@@ -308,6 +319,7 @@ mod tests {
         let [given, own] = ["given", "own"].map(|name| folder.path().join(name));
         let answers = |checkpoint: Option<&std::path::Path>| Answers {
             prepared: std::sync::Arc::default(),
+            ending: std::sync::Arc::default(),
             asked: std::sync::Arc::default(),
             made: Vec::new(),
             checkpoint: checkpoint.map(Into::into),
