@@ -242,14 +242,15 @@ fn an_interrupted_preparation_leaves_nothing() {
     let (train, _) = two_head(folder.path());
     // The model is large: its weights are made after the folder of checkpoints.
     let args = ["fit", "zoo:xception", "--data", &train, "--loss", "cce", "--checkpoint", "a/b"];
-    for before in [false, true] {
+    // Also in the moment in which the folder is tried.
+    for before in [false, true].repeat(8) {
+        let folder = tempfile::tempdir().unwrap();
         if before {
             fs::create_dir(folder.path().join("a")).unwrap();
         }
         let mut child = spawned(folder.path(), &args);
         while !folder.path().join("a/b").exists() {
             assert!(child.try_wait().unwrap().is_none());
-            std::thread::sleep(Duration::from_millis(1));
         }
         signal(&child, "-INT");
         let output = child.wait_with_output().unwrap();
