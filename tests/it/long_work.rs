@@ -240,9 +240,8 @@ fn signal(child: &Child, name: &str) {
 fn an_interrupted_preparation_leaves_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (train, _) = two_head(folder.path());
-    // The model is large: its weights are made after the folder of checkpoints.
+    // Weights of a large model are made after the folder, which some meet while it is tried.
     let args = ["fit", "zoo:xception", "--data", &train, "--loss", "cce", "--checkpoint", "a/b"];
-    // Also in the moment in which the folder is tried.
     for before in [false, true].repeat(8) {
         let folder = tempfile::tempdir().unwrap();
         if before {
