@@ -12,7 +12,8 @@ use super::isa;
 use super::matrix::steps;
 pub(crate) use super::matrix::{Matrix, MatrixMut, Panels, Right};
 pub(super) use super::micro::{
-    Area, Part, Rows, Run, Sums, WIDEST, Windows, add_term, array, each_sum, store_vectors,
+    Area, Part, RowPlaces, Rows, Run, Sums, WIDEST, Windows, add_term, array, each_sum,
+    store_vectors,
 };
 use super::micro::{Block, COLUMNS, MEMORY, TERMS};
 use super::scratch::{self, multiples};
@@ -86,7 +87,7 @@ pub(super) fn sum(arch: pulp::Arch, a: Matrix<'_>, b: Right<'_>, c: &mut impl Su
 /// If the sizes do not fit, or there are more than [`MAX_TERMS`] terms or none: a bug in the
 /// caller.
 pub(super) fn sum_rows(a: Windows<'_>, b: Rows<'_>, c: &mut impl Sums, column: usize, part: Part) {
-    let terms = b.places.len();
+    let terms = b.terms;
     let fits = terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
     assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {}", b.columns);
     scratch::panels(MEMORY, |memory| {
@@ -139,14 +140,13 @@ impl Stack<'_> {
     pub(super) fn sum<C: Sums>(&self, of: impl Iterator<Item = ([usize; 2], C)>) {
         let [rows, columns, terms] = self.sizes;
         let [left, stride] = self.strides;
-        let (left, right) = (multiples(left, rows), multiples(stride, terms));
-        let (left, right) = (&left[..rows], &right[..terms]);
+        let left = &multiples(left, rows)[..rows];
         let runs = &[Run { from: 0, terms }];
         scratch::panels(MEMORY, |memory| {
             for ([a, b], mut c) in of {
                 let a = Windows { data: &self.a[a..], places: left, runs };
-                let (data, stride) = (&self.b[b..], Some(stride));
-                let b = Rows { data, places: right, columns, stride };
+                let (data, places) = (&self.b[b..], RowPlaces::Every(stride));
+                let b = Rows { data, terms, columns, places };
                 let (c, part, memory) = (&mut c, Part::WHOLE, &mut *memory);
                 sum_block(isa::arch(), Block { a, b, c, origin: [0, 0], part, memory });
             }
@@ -186,26 +186,22 @@ fn sum_part(
         let b = match b {
             Right::Panels(panels) => {
                 for (n, data, stride) in panels.panels() {
-                    let places = multiples(stride, terms);
-                    let (places, columns, stride) = (&places[..terms], n.len(), Some(stride));
-                    multiply(Rows { data, places, columns, stride }, n.start);
+                    let places = RowPlaces::Every(stride);
+                    multiply(Rows { data, terms, columns: n.len(), places }, n.start);
                 }
                 return;
             }
             Right::Matrix(matrix) => matrix,
         };
         if b.has_contiguous_rows() {
-            let places = multiples(b.row_stride, terms);
-            let (places, columns, stride) = (&places[..terms], b.columns, Some(b.row_stride));
-            multiply(Rows { data: b.data, places, columns, stride }, 0);
+            let places = RowPlaces::Every(b.row_stride);
+            multiply(Rows { data: b.data, terms, columns: b.columns, places }, 0);
             return;
         }
         for n in steps(0..b.columns, COLUMNS) {
-            let (columns, stride) = (n.len(), n.len());
-            b.block(0..b.rows, n.clone()).pack_rows(right, columns);
-            let places = multiples(stride, terms);
-            let (places, stride) = (&places[..terms], Some(stride));
-            multiply(Rows { data: right, places, columns, stride }, n.start);
+            b.block(0..b.rows, n.clone()).pack_rows(right, n.len());
+            let places = RowPlaces::Every(n.len());
+            multiply(Rows { data: right, terms, columns: n.len(), places }, n.start);
         }
     });
 }

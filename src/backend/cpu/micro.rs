@@ -12,7 +12,7 @@ use std::ops::Range;
 use pulp::{NullaryFnOnce, Simd, WithSimd};
 
 use super::prefetch::prefetch;
-use super::scratch::{LINE, multiples};
+use super::scratch::LINE;
 use super::simd::take;
 
 /// Replaces each sum of a block by an expression of it and its row and vector: a loop over
@@ -36,16 +36,16 @@ pub(super) use each_sum;
 /// Adds the products of a term of each row with vectors of the right operand to the sums of a
 /// block.
 macro_rules! add_term {
-    ($simd:ident, $sums:ident, $rows:ident[$term:ident], $b:ident) => {
-        let mut i = 0;
-        while i < M {
-            let x = $simd.splat_f32s($rows[i][$term]);
+    ($simd:ident, $sums:ident, |$i:ident| $x:expr, $b:ident) => {
+        let mut $i = 0;
+        while $i < M {
+            let x = $simd.splat_f32s($x);
             let mut v = 0;
             while v < V {
-                $sums[i][v] = $simd.mul_add_f32s(x, $b[v], $sums[i][v]);
+                $sums[$i][v] = $simd.mul_add_f32s(x, $b[v], $sums[$i][v]);
                 v += 1;
             }
-            i += 1;
+            $i += 1;
         }
     };
 }
@@ -119,10 +119,28 @@ impl Windows<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) data: &'a [f32],
-    pub(super) places: &'a [usize],
+    pub(super) terms: usize,
     pub(super) columns: usize,
-    /// The distance between places if it is always the same.
-    pub(super) stride: Option<usize>,
+    pub(super) places: RowPlaces<'a>,
+}
+
+/// Where the rows of a right operand begin.
+#[derive(Clone, Copy)]
+pub(super) enum RowPlaces<'a> {
+    /// At the multiples of a distance.
+    Every(usize),
+    /// One for each term.
+    Each(&'a [usize]),
+}
+
+impl RowPlaces<'_> {
+    #[inline(always)]
+    fn get(&self, term: usize) -> usize {
+        match self {
+            Self::Every(stride) => term * stride,
+            Self::Each(places) => places[term],
+        }
+    }
 }
 
 impl Rows<'_> {
@@ -135,12 +153,12 @@ impl Rows<'_> {
     /// What the last panel has beyond the columns are zeros.
     #[inline(always)]
     fn copy<S: Simd>(&self, _simd: S, memory: &mut [f32], vectors: usize) {
-        let (width, terms) = (vectors * S::F32_LANES, self.places.len());
-        for (term, at) in self.places.iter().enumerate() {
-            if let Some(next) = self.places.get(term + AHEAD) {
-                prefetch(&self.data[*next..][..self.columns]);
+        let (width, terms) = (vectors * S::F32_LANES, self.terms);
+        for term in 0..terms {
+            if term + AHEAD < terms {
+                prefetch(&self.data[self.places.get(term + AHEAD)..][..self.columns]);
             }
-            let row = &self.data[*at..][..self.columns];
+            let row = &self.data[self.places.get(term)..][..self.columns];
             for (panel, from) in row.chunks(width).enumerate() {
                 let to = &mut memory[(panel * terms + term) * width..][..width];
                 if from.len() == width {
@@ -251,12 +269,10 @@ impl<C: Sums> WithSimd for Block<'_, C> {
             // As many blocks side by side as there is room for a copy of their columns.
             let room = if copied { COLUMNS } else { stride };
             let width = left.min((left.min(room) / stride).max(1) * stride);
-            let (terms, mut b) = (b.places.len(), b.columns(at, width));
-            let close;
+            let mut b = b.columns(at, width);
             if copied {
                 b.copy(simd, memory, vectors);
-                close = multiples(stride, terms);
-                b = Rows { data: memory, places: &close[..terms], ..b };
+                b = Rows { data: memory, places: RowPlaces::Every(stride), ..b };
             }
             let origin = [row, column + at];
             Strip { a, b, c, origin, part, block, vectors }.compute(simd);
@@ -281,7 +297,7 @@ impl<C: Sums> Strip<'_, C> {
     #[inline(always)]
     fn compute<S: Simd>(self, simd: S) {
         let Self { a, b: strip, c, origin: [row, column], part, block, vectors } = self;
-        let (height, terms, stride) = (a.places.len(), strip.places.len(), vectors * S::F32_LANES);
+        let (height, terms, stride) = (a.places.len(), strip.terms, vectors * S::F32_LANES);
         // As even as possible: a low block leaves registers idle.
         let blocks = height.div_ceil(if vectors == 1 { NARROW_ROWS } else { ROWS });
         let (least, more) = (height / blocks, height % blocks);
@@ -376,22 +392,25 @@ const WAYS: usize = 8;
 #[inline(always)]
 fn is_copied(few_registers: bool, rows: usize, b: Rows<'_>, lanes: usize) -> bool {
     if few_registers {
-        let Some(stride) = b.stride else { return false };
+        let RowPlaces::Every(stride) = b.places else { return false };
         // A block reads little of each row, so that a cache holds as many rows as have places of
         // their own. Beyond these each block reads all of them from the next cache.
         let lines = stride.div_ceil(LINE);
         let apart = SETS >> lines.trailing_zeros().min(SETS.trailing_zeros());
-        return rows >= 96 && b.places.len() > WAYS * apart;
+        return rows >= 96 && b.terms > WAYS * apart;
     }
-    let Some(stride) = b.stride.filter(|stride| *stride > 4 * COLUMNS) else { return false };
+    let RowPlaces::Every(stride) = b.places else { return false };
+    if stride <= 4 * COLUMNS {
+        return false;
+    }
     let size = lanes * size_of::<f32>();
     let is_aligned = stride.is_multiple_of(lanes) && b.data.as_ptr().addr().is_multiple_of(size);
     // Vectors that cross pages are slow, and rows at a distance of pages share a few places of a
     // cache. What is read of few rows stays in the cache as it is.
     match (is_aligned, stride.is_multiple_of(PAGE)) {
         (false, _) => rows >= 48,
-        (true, true) => rows >= 24 && b.places.len() > 256,
-        (true, false) => rows >= 192 && b.places.len() > 128,
+        (true, true) => rows >= 24 && b.terms > 256,
+        (true, false) => rows >= 192 && b.terms > 128,
     }
 }
 
@@ -459,25 +478,61 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
             }
         }
         let first: &[usize; M] = array(a.places);
-        let mut places = b.places;
+        let mut begin = 0;
         for run in a.runs {
-            let (own, others) = places.split_at(run.terms);
-            places = others;
+            let terms = begin..begin + run.terms;
+            begin = terms.end;
             // Slices of one length: no term needs a test of each.
             let mut rows = [&a.data[..0]; M];
             let mut i = 0;
             while i < M {
-                rows[i] = &a.data[first[i] + run.from..][..own.len()];
+                rows[i] = &a.data[first[i] + run.from..][..run.terms];
                 i += 1;
             }
             // Loops over indices: where tests are built, iterators are calls that keep sums in
-            // memory. One term to a turn: several are no faster, and of those whose elements are
-            // taken as arrays the compiler loads all at once, so that sums leave the registers.
+            // memory.
             let mut term = 0;
-            while term < own.len() {
-                let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[own[term]..][..width]).0);
-                add_term!(simd, sums, rows[term], b);
-                term += 1;
+            match b.places {
+                RowPlaces::Every(stride) => {
+                    // Two terms to a turn, without a test of any: whoever shares the core takes half
+                    // of the instructions that it begins. The last row may end before the next one
+                    // would begin, and a single row may be longer than the distance.
+                    let turns = if width <= stride { (run.terms - 1) / 2 } else { 0 };
+                    let mut pairs = [&[][..]; M];
+                    let mut i = 0;
+                    while i < M {
+                        pairs[i] = &rows[i].as_chunks::<2>().0[..turns];
+                        i += 1;
+                    }
+                    let (size, from) = (2 * stride.max(width), terms.start * stride);
+                    let mut both = b.data[from..].chunks_exact(size);
+                    let mut turn = 0;
+                    while turn < turns {
+                        let Some(both) = both.next() else { break };
+                        let (one, other) = both.split_at(size / 2);
+                        let b: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
+                        add_term!(simd, sums, |i| pairs[i][turn][0], b);
+                        let b: [S::f32s; V] = *array(S::as_simd_f32s(&other[..width]).0);
+                        add_term!(simd, sums, |i| pairs[i][turn][1], b);
+                        turn += 1;
+                    }
+                    term = 2 * turns;
+                    while term < run.terms {
+                        let row = &b.data[(terms.start + term) * stride..][..width];
+                        let b: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
+                        add_term!(simd, sums, |i| rows[i][term], b);
+                        term += 1;
+                    }
+                }
+                RowPlaces::Each(places) => {
+                    let places = &places[terms];
+                    while term < run.terms {
+                        let row = &b.data[places[term]..][..width];
+                        let b: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
+                        add_term!(simd, sums, |i| rows[i][term], b);
+                        term += 1;
+                    }
+                }
             }
         }
         // A sum of zero is positive.

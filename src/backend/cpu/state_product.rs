@@ -258,5 +258,5 @@ fn step<S: Simd, const M: usize, const V: usize>(
     term: usize,
 ) {
     let b: [S::f32s; V] = *array(S::as_simd_f32s(&b[..V * S::F32_LANES]).0);
-    add_term!(simd, sums, rows[term], b);
+    add_term!(simd, sums, |i| rows[i][term], b);
 }

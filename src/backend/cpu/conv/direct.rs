@@ -7,7 +7,9 @@
 
 use std::ops::Range;
 
-use super::super::gemm::{Matrix, MatrixMut, Part, Rows, Run, Windows, chunks, sum_rows};
+use super::super::gemm::{
+    Matrix, MatrixMut, Part, RowPlaces, Rows, Run, Windows, chunks, sum_rows,
+};
 use super::super::im2col::SeenAxis;
 use super::super::phases::{PhaseAxis, Phases};
 use super::super::scratch::{LINE, multiples};
@@ -128,7 +130,8 @@ impl Direct {
             let of = Part { goes_on: part.start > 0, is_last };
             let runs = &[Run { from: part.start, terms: part.len() }];
             let weights = Windows { data: weights.data, places: &firsts[..filters], runs };
-            let rows = Rows { data: band, places: &self.places[part], columns, stride: None };
+            let (terms, places) = (part.len(), RowPlaces::Each(&self.places[part]));
+            let rows = Rows { data: band, terms, columns, places };
             sum_rows(weights, rows, &mut product, 0, of);
         }
     }

@@ -10,9 +10,9 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::super::ending_last::{Ended, EndingLast};
-use super::super::gemm::{MAX_TERMS, Part, Rows, Run, Windows, sum_rows};
+use super::super::gemm::{MAX_TERMS, Part, RowPlaces, Rows, Run, Windows, sum_rows};
 use super::super::matrix::steps;
-use super::super::scratch::{self, multiples};
+use super::super::scratch;
 use super::super::tile::{self, Extent, by_tiles};
 use super::operands::ConvOperands;
 use crate::op::window::WindowAxis;
@@ -296,9 +296,8 @@ impl Patch<'_> {
         for (i, Terms { first, runs }) in self.plan.parts.iter().enumerate() {
             let a = Windows { data: seen, places, runs };
             let terms = runs.iter().map(|run| run.terms).sum();
-            let places = multiples(stride, terms);
-            let (data, places) = (&weights[first * stride..], &places[..terms]);
-            let b = Rows { data, places, columns, stride: Some(stride) };
+            let (data, places) = (&weights[first * stride..], RowPlaces::Every(stride));
+            let b = Rows { data, terms, columns, places };
             let part = Part { goes_on: *first > 0, is_last: i == last };
             sum_rows(a, b, sums, self.filters.start - sums.channel, part);
         }
