@@ -480,8 +480,6 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
         let first: &[usize; M] = array(a.places);
         let mut begin = 0;
         for run in a.runs {
-            let terms = begin..begin + run.terms;
-            begin = terms.end;
             // Slices of one length: no term needs a test of each.
             let mut rows = [&a.data[..0]; M];
             let mut i = 0;
@@ -489,51 +487,8 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
                 rows[i] = &a.data[first[i] + run.from..][..run.terms];
                 i += 1;
             }
-            // Loops over indices: where tests are built, iterators are calls that keep sums in
-            // memory.
-            let mut term = 0;
-            match b.places {
-                RowPlaces::Every(stride) => {
-                    // Two terms to a turn, without a test of any: whoever shares the core takes half
-                    // of the instructions that it begins. The last row may end before the next one
-                    // would begin, and a single row may be longer than the distance.
-                    let turns = if width <= stride { (run.terms - 1) / 2 } else { 0 };
-                    let mut pairs = [&[][..]; M];
-                    let mut i = 0;
-                    while i < M {
-                        pairs[i] = &rows[i].as_chunks::<2>().0[..turns];
-                        i += 1;
-                    }
-                    let (size, from) = (2 * stride.max(width), terms.start * stride);
-                    let mut both = b.data[from..].chunks_exact(size);
-                    let mut turn = 0;
-                    while turn < turns {
-                        let Some(both) = both.next() else { break };
-                        let (one, other) = both.split_at(size / 2);
-                        let b: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
-                        add_term!(simd, sums, |i| pairs[i][turn][0], b);
-                        let b: [S::f32s; V] = *array(S::as_simd_f32s(&other[..width]).0);
-                        add_term!(simd, sums, |i| pairs[i][turn][1], b);
-                        turn += 1;
-                    }
-                    term = 2 * turns;
-                    while term < run.terms {
-                        let row = &b.data[(terms.start + term) * stride..][..width];
-                        let b: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
-                        add_term!(simd, sums, |i| rows[i][term], b);
-                        term += 1;
-                    }
-                }
-                RowPlaces::Each(places) => {
-                    let places = &places[terms];
-                    while term < run.terms {
-                        let row = &b.data[places[term]..][..width];
-                        let b: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
-                        add_term!(simd, sums, |i| rows[i][term], b);
-                        term += 1;
-                    }
-                }
-            }
+            add_terms(simd, &mut sums, rows, b, begin..begin + run.terms);
+            begin += run.terms;
         }
         // A sum of zero is positive.
         each_sum!(sums, |i, v, sum| simd.add_f32s(sum, zero));
@@ -546,6 +501,65 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
                 i += 1;
             }
         }
+    }
+}
+
+/// Adds the products of these terms, which `rows` hold of the left operand, to the sums of a block:
+/// in loops over indices, as iterators are calls where tests are built, and keep sums in memory.
+#[inline(always)]
+fn add_terms<S: Simd, const M: usize, const V: usize>(
+    simd: S,
+    sums: &mut [[S::f32s; V]; M],
+    rows: [&[f32]; M],
+    b: Rows<'_>,
+    terms: Range<usize>,
+) {
+    let width = V * S::F32_LANES;
+    let (done, last);
+    let places = match b.places {
+        RowPlaces::Each(places) => {
+            done = 0;
+            &places[terms]
+        }
+        RowPlaces::Every(stride) => {
+            // Two terms to a turn, without a test of any: whoever shares the core takes half of the
+            // instructions that it begins. The last row may end before the next one would begin,
+            // and a single row may be longer than the distance.
+            let turns = if width <= stride { (terms.len() - 1) / 2 } else { 0 };
+            let mut pairs = [&[][..]; M];
+            let mut i = 0;
+            while i < M {
+                pairs[i] = &rows[i].as_chunks::<2>().0[..turns];
+                i += 1;
+            }
+            let (size, from) = (2 * stride.max(width), terms.start * stride);
+            let mut both = b.data[from..].chunks_exact(size);
+            let mut turn = 0;
+            while turn < turns {
+                let Some(both) = both.next() else { break };
+                let (one, other) = both.split_at(size / 2);
+                let b: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
+                add_term!(simd, sums, |i| pairs[i][turn][0], b);
+                let b: [S::f32s; V] = *array(S::as_simd_f32s(&other[..width]).0);
+                add_term!(simd, sums, |i| pairs[i][turn][1], b);
+                turn += 1;
+            }
+            done = 2 * turn;
+            last = [from + done * stride, from + (done + 1) * stride];
+            &last[..rows[0].len() - done]
+        }
+    };
+    let mut rest = rows;
+    let mut i = 0;
+    while i < M {
+        rest[i] = &rows[i][done..][..places.len()];
+        i += 1;
+    }
+    let mut term = 0;
+    while term < places.len() {
+        let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[places[term]..][..width]).0);
+        add_term!(simd, sums, |i| rest[i][term], b);
+        term += 1;
     }
 }
 
