@@ -81,14 +81,18 @@ pub(super) fn sum(arch: pulp::Arch, a: Matrix<'_>, b: Right<'_>, c: &mut impl Su
     }
 }
 
-/// The sums of operands of which each row has a place of its own.
+/// The sums of operands whose rows begin at places that are told.
 ///
 /// # Panics
 /// If the sizes do not fit, or there are more than [`MAX_TERMS`] terms or none: a bug in the
 /// caller.
 pub(super) fn sum_rows(a: Windows<'_>, b: Rows<'_>, c: &mut impl Sums, column: usize, part: Part) {
     let terms = b.terms;
-    let fits = terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
+    let has_places = match b.places {
+        RowPlaces::Every(_) => true,
+        RowPlaces::Each(places) => places.len() == terms,
+    };
+    let fits = has_places && terms == a.runs.iter().map(|run| run.terms).sum::<usize>();
     assert!(fits && (1..=MAX_TERMS).contains(&terms), "{terms} rows of {}", b.columns);
     scratch::panels(MEMORY, |memory| {
         sum_block(isa::arch(), Block { a, b, c, origin: [0, column], part, memory });
@@ -375,6 +379,10 @@ mod tests {
     fn elements_are_chains() {
         let sizes = [
             (1, 1, 1, 0),
+            (7, 64, 2, 0),
+            (7, 64, 3, 0),
+            (7, 64, 4, 1),
+            (3, 128, 5, 0),
             (1, 165, 513, 0),
             (2, 200, 30, 1),
             (130, 1, 700, 3),

@@ -119,6 +119,7 @@ impl Windows<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) data: &'a [f32],
+    /// The number of rows.
     pub(super) terms: usize,
     pub(super) columns: usize,
     pub(super) places: RowPlaces<'a>,
@@ -127,7 +128,7 @@ pub(super) struct Rows<'a> {
 /// Where the rows of a right operand begin.
 #[derive(Clone, Copy)]
 pub(super) enum RowPlaces<'a> {
-    /// At the multiples of a distance.
+    /// At the multiples of a distance: no less than the columns, unless there is a single row.
     Every(usize),
     /// One for each term.
     Each(&'a [usize]),
@@ -391,15 +392,14 @@ const WAYS: usize = 8;
 /// are neighbours.
 #[inline(always)]
 fn is_copied(few_registers: bool, rows: usize, b: Rows<'_>, lanes: usize) -> bool {
+    let RowPlaces::Every(stride) = b.places else { return false };
     if few_registers {
-        let RowPlaces::Every(stride) = b.places else { return false };
         // A block reads little of each row, so that a cache holds as many rows as have places of
         // their own. Beyond these each block reads all of them from the next cache.
         let lines = stride.div_ceil(LINE);
         let apart = SETS >> lines.trailing_zeros().min(SETS.trailing_zeros());
         return rows >= 96 && b.terms > WAYS * apart;
     }
-    let RowPlaces::Every(stride) = b.places else { return false };
     if stride <= 4 * COLUMNS {
         return false;
     }
@@ -480,7 +480,6 @@ impl<S: Simd, C: Sums, const M: usize, const V: usize> NullaryFnOnce for Registe
         let first: &[usize; M] = array(a.places);
         let mut begin = 0;
         for run in a.runs {
-            // Slices of one length: no term needs a test of each.
             let mut rows = [&a.data[..0]; M];
             let mut i = 0;
             while i < M {
@@ -515,40 +514,39 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
     terms: Range<usize>,
 ) {
     let width = V * S::F32_LANES;
-    let (done, last);
-    let places = match b.places {
-        RowPlaces::Each(places) => {
-            done = 0;
-            &places[terms]
-        }
-        RowPlaces::Every(stride) => {
-            // Two terms to a turn, without a test of any: whoever shares the core takes half of the
-            // instructions that it begins. The last row may end before the next one would begin,
-            // and a single row may be longer than the distance.
-            let turns = if width <= stride { (terms.len() - 1) / 2 } else { 0 };
+    let last;
+    let (done, places) = match b.places {
+        RowPlaces::Each(places) => (0, &places[terms]),
+        RowPlaces::Every(distance) => {
+            // Two terms to a turn, and no test of a single one: where somebody shares the core,
+            // how many instructions it begins is what counts. Elements of four terms as arrays
+            // would be loaded at once, so that sums leave the registers.
+            let turns = if width <= distance { terms.len() / 2 } else { 0 };
             let mut pairs = [&[][..]; M];
             let mut i = 0;
             while i < M {
                 pairs[i] = &rows[i].as_chunks::<2>().0[..turns];
                 i += 1;
             }
-            let (size, from) = (2 * stride.max(width), terms.start * stride);
-            let mut both = b.data[from..].chunks_exact(size);
-            let mut turn = 0;
+            let from = terms.start * distance;
+            let (mut rows_left, mut turn) = (&b.data[from..], 0);
             while turn < turns {
-                let Some(both) = both.next() else { break };
-                let (one, other) = both.split_at(size / 2);
-                let b: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
-                add_term!(simd, sums, |i| pairs[i][turn][0], b);
-                let b: [S::f32s; V] = *array(S::as_simd_f32s(&other[..width]).0);
-                add_term!(simd, sums, |i| pairs[i][turn][1], b);
+                // Not of the last rows, if the data end with the columns.
+                let Some((pair, others)) = rows_left.split_at_checked(2 * distance) else { break };
+                rows_left = others;
+                let (one, other) = pair.split_at(distance);
+                let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
+                add_term!(simd, sums, |i| pairs[i][turn][0], vectors);
+                let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&other[..width]).0);
+                add_term!(simd, sums, |i| pairs[i][turn][1], vectors);
                 turn += 1;
             }
-            done = 2 * turn;
-            last = [from + done * stride, from + (done + 1) * stride];
-            &last[..rows[0].len() - done]
+            let done = 2 * turn;
+            last = [from + done * distance, from + (done + 1) * distance];
+            (done, &last[..terms.len() - done])
         }
     };
+    // Slices of one length: no term needs a test of each.
     let mut rest = rows;
     let mut i = 0;
     while i < M {
@@ -557,8 +555,8 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
     }
     let mut term = 0;
     while term < places.len() {
-        let b: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[places[term]..][..width]).0);
-        add_term!(simd, sums, |i| rest[i][term], b);
+        let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[places[term]..][..width]).0);
+        add_term!(simd, sums, |i| rest[i][term], vectors);
         term += 1;
     }
 }
