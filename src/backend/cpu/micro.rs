@@ -514,9 +514,8 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
     terms: Range<usize>,
 ) {
     let width = V * S::F32_LANES;
-    let last;
-    let (done, places) = match b.places {
-        RowPlaces::Each(places) => (0, &places[terms]),
+    let mut term = 0;
+    match b.places {
         RowPlaces::Every(distance) => {
             // Two terms to a turn, and no test of a single one: where somebody shares the core,
             // how many instructions it begins is what counts. Elements of four terms as arrays
@@ -529,11 +528,11 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
                 i += 1;
             }
             let from = terms.start * distance;
-            let (mut rows_left, mut turn) = (&b.data[from..], 0);
+            let mut pairs_below = b.data[from..].chunks_exact(2 * distance.max(width));
+            let mut turn = 0;
             while turn < turns {
                 // Not of the last rows, if the data end with the columns.
-                let Some((pair, others)) = rows_left.split_at_checked(2 * distance) else { break };
-                rows_left = others;
+                let Some(pair) = pairs_below.next() else { break };
                 let (one, other) = pair.split_at(distance);
                 let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
                 add_term!(simd, sums, |i| pairs[i][turn][0], vectors);
@@ -541,23 +540,23 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
                 add_term!(simd, sums, |i| pairs[i][turn][1], vectors);
                 turn += 1;
             }
-            let done = 2 * turn;
-            last = [from + done * distance, from + (done + 1) * distance];
-            (done, &last[..terms.len() - done])
+            term = 2 * turn;
+            while term < terms.len() {
+                let row = &b.data[from + term * distance..][..width];
+                let vectors: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
+                add_term!(simd, sums, |i| rows[i][term], vectors);
+                term += 1;
+            }
         }
-    };
-    // Slices of one length: no term needs a test of each.
-    let mut rest = rows;
-    let mut i = 0;
-    while i < M {
-        rest[i] = &rows[i][done..][..places.len()];
-        i += 1;
-    }
-    let mut term = 0;
-    while term < places.len() {
-        let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&b.data[places[term]..][..width]).0);
-        add_term!(simd, sums, |i| rest[i][term], vectors);
-        term += 1;
+        RowPlaces::Each(places) => {
+            let places = &places[terms];
+            while term < places.len() {
+                let row = &b.data[places[term]..][..width];
+                let vectors: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
+                add_term!(simd, sums, |i| rows[i][term], vectors);
+                term += 1;
+            }
+        }
     }
 }
 
