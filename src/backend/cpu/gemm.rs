@@ -269,7 +269,8 @@ mod tests {
 
     use super::super::isa::Isa;
     use super::super::testing::assert_bits;
-    use super::{Matrix, MatrixMut, accumulate, chunks, multiply};
+    use super::{Matrix, MatrixMut, Part, RowPlaces, Rows, Run, Windows};
+    use super::{accumulate, chunks, multiply, sum_rows};
 
     const ROWS: usize = 27;
     const COLUMNS: usize = 70;
@@ -420,6 +421,45 @@ mod tests {
                     assert_bits(&added, &expected_added, &format!("1 + {what}, {arch:?}"));
                 }
             }
+        }
+    }
+
+    /// Of runs of each length, from rows at one distance and from rows in any order.
+    #[test]
+    fn sums_of_runs_are_chains() {
+        let (lengths, height, columns) = ([1, 2, 3, 4, 5, 8], 7, 64);
+        let terms: usize = lengths.iter().sum();
+        let (a, b) = (random(height * 100, 7), random(terms * columns, 8));
+        let (mut runs, mut at) = (Vec::new(), 3);
+        for terms in lengths {
+            runs.push(Run { from: at, terms });
+            at += terms + 2;
+        }
+        let firsts: Vec<usize> = (0..height).map(|i| i * 100).collect();
+        let lefts: Vec<usize> =
+            runs.iter().flat_map(|run| run.from..run.from + run.terms).collect();
+        let every: Vec<usize> = (0..terms).map(|term| term * columns).collect();
+        let backwards: Vec<usize> = every.iter().rev().copied().collect();
+        let cases = [
+            (RowPlaces::Every(columns), &every),
+            (RowPlaces::Each(&every), &every),
+            (RowPlaces::Each(&backwards), &backwards),
+        ];
+        for (places, rights) in cases {
+            let windows = Windows { data: &a, places: &firsts, runs: &runs };
+            let rows = Rows { data: &b, terms, columns, places };
+            let mut sums = vec![f32::NAN; height * columns];
+            let mut c = MatrixMut::new(&mut sums, height, columns, columns);
+            sum_rows(windows, rows, &mut c, 0, Part::WHOLE);
+            let chain = |at: usize| {
+                let pairs = lefts.iter().zip(rights);
+                let product = |sum: f32, (l, r): (&usize, &usize)| {
+                    a[at / columns * 100 + l].mul_add(b[r + at % columns], sum)
+                };
+                pairs.fold(0.0, product) + 0.0
+            };
+            let expected: Vec<f32> = (0..height * columns).map(chain).collect();
+            assert_bits(&sums, &expected, "runs");
         }
     }
 

@@ -516,24 +516,24 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
     let width = V * S::F32_LANES;
     let mut term = 0;
     match b.places {
-        RowPlaces::Every(distance) => {
+        RowPlaces::Every(stride) => {
             // Two terms to a turn, and no test of a single one: where somebody shares the core,
             // how many instructions it begins is what counts. Elements of four terms as arrays
             // would be loaded at once, so that sums leave the registers.
-            let turns = if width <= distance { terms.len() / 2 } else { 0 };
+            let turns = if width <= stride { terms.len() / 2 } else { 0 };
             let mut pairs = [&[][..]; M];
             let mut i = 0;
             while i < M {
                 pairs[i] = &rows[i].as_chunks::<2>().0[..turns];
                 i += 1;
             }
-            let from = terms.start * distance;
-            let mut pairs_below = b.data[from..].chunks_exact(2 * distance.max(width));
+            let from = terms.start * stride;
+            let mut pairs_below = b.data[from..].chunks_exact(2 * stride.max(width));
             let mut turn = 0;
             while turn < turns {
                 // Not of the last rows, if the data end with the columns.
                 let Some(pair) = pairs_below.next() else { break };
-                let (one, other) = pair.split_at(distance);
+                let (one, other) = pair.split_at(stride);
                 let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&one[..width]).0);
                 add_term!(simd, sums, |i| pairs[i][turn][0], vectors);
                 let vectors: [S::f32s; V] = *array(S::as_simd_f32s(&other[..width]).0);
@@ -542,7 +542,7 @@ fn add_terms<S: Simd, const M: usize, const V: usize>(
             }
             term = 2 * turn;
             while term < terms.len() {
-                let row = &b.data[from + term * distance..][..width];
+                let row = &b.data[from + term * stride..][..width];
                 let vectors: [S::f32s; V] = *array(S::as_simd_f32s(row).0);
                 add_term!(simd, sums, |i| rows[i][term], vectors);
                 term += 1;
